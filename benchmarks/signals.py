@@ -8,7 +8,8 @@ time, until it ends by itself. Its results must then be those of the undisturbed
 seconds and counts of trials that were cut off. What meets SIGINT or SIGTERM must end by 130, by
 the signal itself (143 in a shell) or as if nothing had been asked, without a traceback. Whatever
 met it, no process, temporary file or file of another name may be left. `remote` needs root, for
-an sshd of its own. Exit code 1 tells that something differed.
+an sshd of its own, and `torch` the group `models` of pyproject.toml. Exit code 1 tells that
+something differed.
 """
 
 import argparse
@@ -56,6 +57,30 @@ except precision_bisect.SearchInterrupted as interrupt:
 except KeyboardInterrupt:
     raise SystemExit(130)
 """
+TORCH = f"""
+import signal, sys
+sys.path.append({str(Path(__file__).parents[1] / "tests")!r})
+import precision_bisect.torch, torch, torch_networks
+
+answered = [signal.getsignal(number) for number in signal.valid_signals()]
+try:
+    precision_bisect.torch.find(
+        torch_networks.network("detector"),
+        torch.from_numpy(torch_networks.samples("detector")[0]["x"]),
+        folder="torch", threads=1, backend="emulated", resume=True,
+    )
+except precision_bisect.SearchInterrupted as interrupt:
+    code = 130 if interrupt.result.out else 1
+except KeyboardInterrupt:
+    code = 130
+else:
+    code = 0
+if answered != [signal.getsignal(number) for number in signal.valid_signals()]:
+    code = 1
+raise SystemExit(code)
+"""
+TORCH_CACHE = {"TORCHINDUCTOR_CACHE_DIR": str(Path(tempfile.gettempdir()) / "torch-cache")}
+"""PyTorch leaves it in the folder of temporary files."""
 JOBS = """
 [defaults]
 inputs = "inputs.npz"
@@ -88,6 +113,7 @@ KINDS: Mapping[str, Sequence[str]] = {
     "ladder": (*COMMAND, *_LADDER.split(), "--ladder", "int8,fp16,fp32"),
     "batch": (*COMMAND, "batch", "jobs.toml", "--out", "batch"),
     "API": (sys.executable, "-c", API),
+    "torch": (sys.executable, "-c", TORCH),
     "remote": (*COMMAND, "tiny.onnx", *QUICK, "--copies", "0", "--certify", "none"),
     "remote that keeps nothing": (*COMMAND, *_KEEPS_NOTHING.split()),
     "fused": (*COMMAND, *_FUSED.split()),
@@ -150,7 +176,7 @@ def run(
             stdout=said,
             stderr=said,
             stdin=subprocess.DEVNULL,
-            env={**os.environ, "TMPDIR": str(folder / "temp")},
+            env={**os.environ, "TMPDIR": str(folder / "temp"), **TORCH_CACHE},
         )
         if number is not None:
             with suppress(subprocess.TimeoutExpired):
@@ -170,7 +196,8 @@ def disturbed(
     Returns what its last run said, too.
     """
     met, faults = Counter[str](), list[str]()
-    resumed = [] if kind in ("API", *BEGUN_AGAIN) else ["--resume"]
+    python = words[1] == "-c"  # where Ctrl-C may end what is imported before all else
+    resumed = [] if python or kind in BEGUN_AGAIN else ["--resume"]
     again: Sequence[str] = words
     while True:
         kinds = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
@@ -182,7 +209,7 @@ def disturbed(
         else:
             met[number.name] += 1
         starts = "import the site module" in said  # Python itself, before it knows of a program
-        if not starts and (code not in ends or ("Traceback" in said and kind != "API")):
+        if not starts and (code not in ends or ("Traceback" in said and not python)):
             faults.append(f"exit code {code}: {said[-400:]}")
         faults += [f"left by {number and number.name}: {text}" for text in left_over(folder)]
         if kind == "target" and (folder / "board" / "points.json").exists():

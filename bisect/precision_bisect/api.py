@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import MISSING, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -183,7 +184,7 @@ def find(
             out=None if out is None else path_of(out, "out"),
             **texts,
         )
-        result = run(run_options, notify, None if named else model)
+        result = run(run_options, notify, None if named else model, _begun.get())
         # The search is over: what it found is not lost to a Ctrl-C while its page is written.
         try:
             if result.layers_total and (trouble := plugins.leave_page(run_options.folder)):
@@ -220,6 +221,19 @@ def load(run: str | Path) -> Result:
 
     with errors_in_python():
         return read_saved(path_of(run, "run")).result
+
+
+_begun: ContextVar[float | None] = ContextVar("_begun", default=None)
+
+
+@contextmanager
+def begun_now() -> Iterator[None]:
+    """Have a `find` inside the block have begun with it, as `max_time_s` counts."""
+    token = _begun.set(time.monotonic())
+    try:
+        yield
+    finally:
+        _begun.reset(token)
 
 
 @contextmanager

@@ -22,8 +22,9 @@ import pytest
 
 from patience import PATIENCE_S, wait_until
 from precision_bisect.commandline.batch import job_process
-from precision_bisect.machine import stopping
-from precision_bisect.machine.stopping import stoppable, stopped_by_signals
+from precision_bisect.machine import answered_signals
+from precision_bisect.machine.answered_signals import stopped_by_signals
+from precision_bisect.machine.stopping import stoppable
 from precision_bisect.machine.threads import awaited
 from precision_bisect.plan import Plan
 from precision_bisect.search.in_flight import InFlight
@@ -107,7 +108,7 @@ def test_a_signal_ends_nothing_that_begins_after_its_search(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Who ends a run in a notebook and starts another one has that go on past the grace."""
-    monkeypatch.setattr(stopping, "GRACE_S", 0.2)
+    monkeypatch.setattr(answered_signals, "GRACE_S", 0.2)
     former = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with suppress(KeyboardInterrupt), stopped_by_signals():
@@ -124,7 +125,7 @@ def test_what_a_search_leaves_at_work_ends_after_the_grace(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A call that another thread began inside it is stopped, though the search is left."""
-    monkeypatch.setattr(stopping, "GRACE_S", 0.2)
+    monkeypatch.setattr(answered_signals, "GRACE_S", 0.2)
     begun, stopped = threading.Event(), threading.Event()
 
     def call() -> None:

@@ -13,7 +13,7 @@ import tiny
 from precision_bisect.commandline.main import main
 from precision_bisect.errors import UsageError
 from precision_bisect.judging.comparators.script import ScriptComparator
-from precision_bisect.machine.stopping import Interrupted
+from precision_bisect.machine.answered_signals import Interrupted
 from precision_bisect.machine.user_scripts import ScriptFailed, running_script
 
 HEAD = """

@@ -21,7 +21,7 @@ import pytest
 from patience import PATIENCE_S
 from precision_bisect.errors import ExitCode, InputError, ModelError
 from precision_bisect.machine.forked import copies_allowed, in_copy
-from precision_bisect.machine.stopping import Stopped, limited, stoppable
+from precision_bisect.machine.stopping import TimedOut, limited, stoppable
 
 pytestmark = pytest.mark.usefixtures("allowed")
 
@@ -170,5 +170,5 @@ def test_limits_reach_the_calls_of_the_copy() -> None:
         with stoppable(lambda: None):
             signal.pause()
 
-    with limited(None, 0.2), pytest.raises(Stopped, match="trial-timeout"):
+    with limited(None, 0.2), pytest.raises(TimedOut, match="trial-timeout"):
         in_copy(hangs, "hanging")

@@ -18,9 +18,9 @@ for _ in range(1000):
 """
 COMMANDS = "signal.signal(signal.SIGINT, interrupts.interrupt)"
 SEARCHES = """
-class Raises(stopping.AnswersSignals):
+class Raises(answered_signals.AnswersSignals):
     def interrupt(self, number, frame):
-        raise stopping.Interrupted
+        raise answered_signals.Interrupted
 Raises().__enter__()
 """
 AT_LOCK = f"""
@@ -34,7 +34,7 @@ sys.setprofile(look)
 """Python drops what is raised there, where a callback gives a lock back."""
 BEGINS = """
 import os, signal, sys, threading
-from precision_bisect.machine import interrupts, stopping
+from precision_bisect.machine import answered_signals, interrupts
 """
 IMPORTS = """
 try:

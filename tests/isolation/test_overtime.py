@@ -28,6 +28,7 @@ from precision_bisect.graphs import ort
 from precision_bisect.judging.comparators.script import FunctionComparator, Guarded
 from precision_bisect.judging.inputs.input_files import read_samples
 from precision_bisect.machine import interrupts, stopping
+from precision_bisect.machine.answered_signals import Interrupted
 from precision_bisect.machine.forked import Fresh, copies_allowed, in_copy
 from precision_bisect.machine.stopping import Stopped, limited, until
 from precision_bisect.options import Options
@@ -116,23 +117,40 @@ def test_what_ends_a_run_is_not_ended_by_the_clock(tmp_path: Path) -> None:
         pass
 
 
+def interrupted() -> None:
+    raise Interrupted
+
+
+@pytest.mark.parametrize("kind", [Exception, BaseException])
+@pytest.mark.parametrize("fails", [False, True], ids=["judges", "fails"])
 @pytest.mark.parametrize("installed", [False, True], ids=["function", "plug-in"])
-def test_a_check_that_catches_everything_gives_no_verdict_after_the_time(installed: bool) -> None:
-    """What ends it is an exception as others are: what it makes of that is no judgement."""
+@pytest.mark.parametrize(
+    ("ends", "ended"), [(stopping.look_at_clock, Stopped), (interrupted, Interrupted)]
+)
+def test_a_check_that_catches_everything_gives_no_verdict_after_its_end(
+    ends: Callable[[], None],
+    ended: type[BaseException],
+    installed: bool,
+    fails: bool,
+    kind: type[BaseException],
+) -> None:
+    """What it makes of the end of the time, or of Ctrl-C, is no judgement, nor a fault of its."""
     over = False
 
     def check(outputs: Sequence[Sample], reference: Sequence[Sample]) -> float:
         nonlocal over
-        over = True
-        with suppress(Exception):
-            stopping.look_at_clock()
+        over = ended is Stopped
+        with suppress(kind):
+            ends()
+        if fails:
+            raise ValueError("cut off")
         return 0.0
 
     comparator: Comparator = FunctionComparator(check, "check", 0.1)
     if installed:
         comparator = Guarded(comparator=comparator, name="check")
     outputs = [{"y": np.ones(3, np.float32)}]
-    with until(lambda: over), pytest.raises(Stopped):
+    with until(lambda: over), pytest.raises(ended):
         comparator.judge(outputs, outputs)
 
 
@@ -170,7 +188,7 @@ def spin() -> None:
 
 def catch_all() -> None:
     """Come to no end, whatever is raised at first."""
-    with suppress(Exception):
+    with suppress(BaseException):
         time.sleep(600)
     time.sleep(600)
 

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,10 @@ pytest.importorskip("onnxscript", reason="pip install --group models")
 import precision_bisect.torch as front  # noqa: E402 - where torch is installed
 import torch_networks as networks  # noqa: E402
 from precision_bisect import PrecisionBisectError, SearchInterrupted  # noqa: E402
+from precision_bisect.pipeline import run  # noqa: E402
 from precision_bisect.runs.monitoring.events import Event, TrialFinished  # noqa: E402
 from precision_bisect.runs.results.result import Result  # noqa: E402
+from precision_bisect.search.budget import Budget  # noqa: E402
 
 
 class Two(torch.nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
@@ -137,3 +140,25 @@ def test_an_interrupt_that_the_exporter_falls_over_stays_one(tmp_path: Path) -> 
 
     with pytest.raises(KeyboardInterrupt):
         front.find(Interrupted(), torch.ones(1, 8), tol=1e-2, folder=tmp_path)
+
+
+def test_the_export_counts_in_the_time_of_a_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`max_time_s` is what the caller waits for, and PyTorch takes a while."""
+    export, took, spent = front._export, list[float](), list[float]()
+
+    def exported(*given: Any) -> Any:
+        begun = time.monotonic()
+        program = export(*given)
+        took.append(time.monotonic() - begun)
+        return program
+
+    def budget(**limits: Any) -> Budget:
+        spent.append(limits["spent_s"])
+        return Budget(**limits)
+
+    monkeypatch.setattr(front, "_export", exported)
+    monkeypatch.setattr(run, "Budget", budget)
+    front.find(torch.nn.Tanh(), torch.ones(1, 8), folder=tmp_path, max_time_s=1e5)
+    assert spent[0] >= took[0]

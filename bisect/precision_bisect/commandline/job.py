@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from precision_bisect.commandline.internal_errors import complain, internal_errors
 from precision_bisect.errors import ExitCode, PrecisionBisectError
 from precision_bisect.machine.interrupts import command_begun
-from precision_bisect.machine.stopping import turn_away
+from precision_bisect.machine.stopping import let_go, turn_away
 from precision_bisect.options import Options
 from precision_bisect.runs.monitoring.on_finish import call, check_command
 from precision_bisect.runs.results.endings import CUT_SHORT, Status
@@ -25,7 +25,7 @@ from os import _exit  # a script that is being run has another one
 from types import FrameType
 from typing import Any
 
-from precision_bisect.machine.stopping import AnswersSignals, Interrupted, let_go
+from precision_bisect.machine.answered_signals import AnswersSignals, Interrupted
 from precision_bisect.machine.workdir import remove_all
 from precision_bisect.runs.monitoring.events import Event, RunStarted
 
@@ -58,11 +58,14 @@ class Interruptible(AnswersSignals):
 
     def interrupt(self, number: int, frame: FrameType | None) -> None:
         """End the search with its best plan; before it, end the process."""
+        limit = self.cpu_limit(number)
         if self._searching:
+            if limit:
+                complain(f"interrupted by {limit}")
             raise Interrupted(TOO_LATE)
         self._report.__exit__()
         remove_all()
-        complain(TOO_EARLY)
+        complain(f"{TOO_EARLY}: {limit} is reached" if limit else TOO_EARLY)
         _exit(ExitCode.INTERRUPTED)
 
 

@@ -5,7 +5,6 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from precision_bisect.errors import PrecisionBisectError, shortened
-from precision_bisect.machine.stopping import Stopped
 from precision_bisect.search.workers import Evaluate
 from precision_bisect.trial import Kind, Outcome, Proposal, TrialStatus
 
@@ -71,8 +70,6 @@ class GpuForecasts:
                 self._asked, self._alive = self._asked + 1, True
             try:
                 outcome = self.on_gpu(proposal)
-            except Stopped:
-                raise
             except PrecisionBisectError as error:
                 outcome = Outcome(status=TrialStatus.BUILD_FAILED, message=error.message)
             finally:

@@ -24,7 +24,7 @@ from precision_bisect.execution import child
 from precision_bisect.execution.child import Death, oom_kills, tail, terminated, unreadable
 from precision_bisect.execution.evaluator_spec import EvaluatorSpec, Survey
 from precision_bisect.machine.plain_files import written
-from precision_bisect.machine.stopping import kill_group, look_at_clock
+from precision_bisect.machine.stopping import Looks, kill_group, look_at_clock
 from precision_bisect.options import Options
 from precision_bisect.runs.runfolder import TIMING_CACHE
 from precision_bisect.trial import TrialStatus
@@ -228,10 +228,14 @@ class Slot:
         Raises Death past a limit, and for half an answer, Stopped where the run's time is over.
         """
         deadline = None if limits.time_s is None else time.monotonic() + limits.time_s
-        gone_ticks = 0
+        gone_ticks, looks = 0, Looks()
         while not wait([future], timeout=_TICK_S).done:
             # A build may take minutes.
             look_at_clock(self.hosts)
+            # The answer of a child that has ended meanwhile is still to be read.
+            asleep_s = looks.asleep_s()
+            if asleep_s and deadline is not None:
+                deadline += asleep_s
             gone_ticks += not self._alive()
             if gone_ticks > _GONE_TICKS:
                 raise unreadable()

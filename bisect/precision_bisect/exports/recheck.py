@@ -31,7 +31,7 @@ from precision_bisect.graphs.ort import LEVELS, runtime
 from precision_bisect.machine.forked import Fresh, Running, Standby, can_stand_by
 from precision_bisect.machine.polygraphy_quiet import quiet, without_torch
 from precision_bisect.machine.process_ends import how_ended, is_fault, tell_faults
-from precision_bisect.machine.stopping import Stopped, look_at_clock
+from precision_bisect.machine.stopping import STOPS, look_at_clock
 from precision_bisect.runs import plain_json
 from precision_bisect.runs.results.deployment import ByDefaults, Doing, Recheck
 from precision_bisect.runs.runfolder import MIXED_MODEL, RUN_SCRIPT
@@ -216,7 +216,7 @@ class _Beside:
             if defaults is not None and defaults.outcome == "broken":
                 recheck = replace(recheck, crash=self._crashed().crash)
             return recheck
-        except Stopped as stopped:
+        except STOPS as stopped:
             why = f"was broken off: {stopped.message}"
         except (OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError) as error:
             why = f"did not run: {' '.join(str(error).split()) or type(error).__name__}"

@@ -39,7 +39,7 @@ from precision_bisect.graphs.types import (
 )
 from precision_bisect.graphs.weights import take_weights
 from precision_bisect.judging.inputs.loops import PLAIN, Loop
-from precision_bisect.machine.stopping import Stopped
+from precision_bisect.machine.stopping import TimedOut
 from precision_bisect.protocols import Comparator, Judgement, Sample
 from precision_bisect.runs.results.deployment import Crash, Doing
 from precision_bisect.trial import Verdict
@@ -238,7 +238,7 @@ class Expected:
 def differing(path: Path, feeds: Feeds, expected: Expected, work: Path, *, ran: bool) -> str:
     """Return why a file is not what was judged, "" where nothing says so.
 
-    `ran` tells that a process has left outputs. Raises Stopped where the run's time ends before.
+    `ran` tells that a process has left outputs. Raises TimedOut where an inference takes too long.
     """
     try:
         if ran and expected.judged(outputs_in(work)).verdict is Verdict.PASS:
@@ -246,7 +246,7 @@ def differing(path: Path, feeds: Feeds, expected: Expected, work: Path, *, ran: 
         judgement = expected.judged(list(rounded_outputs(path, feeds)))
     except RuntimeError as error:
         return f"it does not run: {error}" if feeds.known else ""
-    except Stopped:
+    except TimedOut:
         raise
     # A check of the user's may fail, a library lack an operator in FP32, too.
     except (PrecisionBisectError, OSError, ValueError, LookupError):

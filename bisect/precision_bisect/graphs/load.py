@@ -50,7 +50,7 @@ from precision_bisect.graphs.written_out import lacking, with_functions
 from precision_bisect.layer_table import LayerTable
 from precision_bisect.machine.forked import in_copy
 from precision_bisect.machine.plain_files import plain_size
-from precision_bisect.machine.stopping import Stopped, look_at_clock
+from precision_bisect.machine.stopping import look_at_clock
 from precision_bisect.settings.engine_settings import IoTypes
 
 # The highest ONNX file format version that every supported ONNX Runtime reads; later ones change
@@ -210,8 +210,6 @@ def _read(path: Path) -> onnx.ModelProto:
         ) from error
     except OSError as error:
         raise ModelError(f"cannot read {path}: {error.strerror}", "check the path") from error
-    except Stopped:
-        raise
     except Exception as error:  # protobuf's DecodeError
         raise ModelError(f"{path} is not an ONNX model, or is truncated", hint) from error
     if size >= _PROTOBUF_LIMIT:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from precision_bisect.errors import ModelError, PluginError, in_words
 from precision_bisect.graphs.half_compute import refuse_half_compute
 from precision_bisect.graphs.weights import Part, pointing_to, total_bytes
-from precision_bisect.machine.stopping import Stopped, stoppable
+from precision_bisect.machine.stopping import stoppable
 from precision_bisect.settings.reading import CUSTOM_OPS
 
 if TYPE_CHECKING:
@@ -215,13 +215,11 @@ def _running() -> "Iterator[onnxruntime.RunOptions]":
     options = runtime().RunOptions()
     # The default, said here: it is asked for in each run, and what is not said is an error of C++.
     options.add_run_config_entry("gpu_graph_id", "0")
-    try:
-        with stoppable(partial(setattr, options, "terminate", True)):
+    with stoppable(partial(setattr, options, "terminate", True)):
+        try:
             yield options
-    except Stopped:
-        raise
-    except Exception as error:  # onnxruntime's classes share no base but Exception
-        raise RuntimeError(ort_message(error)) from error
+        except Exception as error:  # onnxruntime's classes share no base but Exception
+            raise RuntimeError(ort_message(error)) from error
 
 
 def as_value(array: NDArray[Any]) -> "onnxruntime.OrtValue":
@@ -285,8 +283,6 @@ def open_file(path: Path, threads: int, level: str = AS_IT_IS) -> "onnxruntime.I
     options.graph_optimization_level = getattr(runtime().GraphOptimizationLevel, level)
     try:
         return _loaded(str(path), options, ON_CPU)
-    except Stopped:
-        raise
     except NoKernel as error:
         raise LacksKernel(ort_message(error)) from error
     except Exception as error:  # onnxruntime's classes share no base but Exception
@@ -350,8 +346,6 @@ def _open(
         options.add_external_initializers(list(graph.weights), values)
     try:
         return _loaded(graph.text, options, providers, disabled)
-    except Stopped:
-        raise
     except Exception as error:  # onnxruntime's and protobuf's share no base but Exception
         raise ModelError(
             f"ONNX Runtime {runtime().__version__} cannot load the model: {ort_message(error)}",

@@ -26,7 +26,6 @@ from precision_bisect.graphs.graph import (
     subgraphs,
 )
 from precision_bisect.graphs.weights import Weights
-from precision_bisect.machine.stopping import Stopped
 
 ElemTypes = Mapping[str, int]
 
@@ -117,8 +116,6 @@ def _ask_runtime(
     refill(probe.graph.output, [onnx.ValueInfoProto(name=name) for name in names])
     try:
         ort_types = output_types(probe, weights)
-    except Stopped:
-        raise
     except PrecisionBisectError:
         return {}
     return {name: BY_ORT_NAME[kind] for name, kind in ort_types.items() if kind in BY_ORT_NAME}

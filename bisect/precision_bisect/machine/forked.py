@@ -243,7 +243,8 @@ def _work(work: Callable[[], Any], parent: int, theirs: int, printed: int) -> No
             signal.set_wakeup_fd(-1)
         # A terminal's Ctrl-C is answered by who waits.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number in (signal.SIGTERM, signal.SIGXCPU):
+            signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         os.dup2(printed, 2)
         tell_faults()

@@ -60,7 +60,10 @@ def of_shell(code: int) -> int:
 
 
 def what_helps(code: int, otherwise: str) -> str:
-    """Return what to do after such an end; `otherwise` is for one that is no lack of memory."""
+    """Return what to do after such an end; `otherwise` is for one that is no lack of memory
+    or of CPU time."""
+    if -code == getattr(signal, "SIGXCPU", None):
+        return "allow more CPU time (ulimit -t)"
     memory = -code == getattr(signal, "SIGKILL", None)
     return "give it more memory, or fewer and smaller samples" if memory else otherwise
 

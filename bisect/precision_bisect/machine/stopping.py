@@ -2,8 +2,7 @@
 
 Python answers a signal between its own instructions, so a call that does not come back is never
 interrupted. Here such calls are registered with what stops them. A deadline does, a limit for each
-call, and a signal: at once where the main thread is in the call, after a grace or by a second
-signal where another thread is.
+call, and a signal: see `answered_signals`.
 
 Code of others looks at no clock, such as a check that sleeps. Stopped is raised in it, by a signal
 of this process to its main thread.
@@ -15,43 +14,77 @@ import signal
 import stat
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from types import FrameType
-from typing import IO, Any, Self
+from typing import IO
 
-from precision_bisect.errors import PrecisionBisectError, UsageError
+from precision_bisect.errors import ExitCode, PrecisionBisectError, UsageError
 from precision_bisect.machine.interrupts import answer_between_imports
-
-GRACE_S = 10.0
-"""So long other threads may take to end their calls after a first signal."""
-
 
 STOPPED_AFTER_S = 2.0
 """What ends sooner is not stopped by the deadline: it is soon recorded, and nothing lost."""
 _UNHEEDED_S = 0.5
 """So long after the time is over, and again, what the main thread is at is ended. A bound: what
 looks at the clock has ended by then."""
+_ASLEEP_S = 1.0
+"""A look that comes so much later was not possible before. A bound: looks are 0.1 s apart."""
 _WAKES = getattr(signal, "SIGVTALRM", None)  # not every system has it
 
 
-class Stopped(PrecisionBisectError):
-    """A call that was stopped; `late` where it alone took longer than a call may."""
+class Stopped(BaseException):
+    """The run is to end: its time is over, or a signal has stopped a call of a thread.
 
-    late = False
+    It is no Exception, since what a library or code of others raises is answered in many places,
+    and this is to pass there. Out of `limited` it is a RunStopped.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class RunStopped(PrecisionBisectError):
+    """The run ended by its limits before it could write a result."""
+
+    exit_code = ExitCode.BUDGET
+
+
+class TimedOut(PrecisionBisectError):
+    """One call took longer than a call may."""
+
+
+STOPS = (Stopped, TimedOut)
+"""What breaks off what goes on, where what stands already is enough."""
+
+
+class Looks:
+    """Looks at the clock again and again, which tell when this process slept, as after Ctrl-Z."""
+
+    def __init__(self) -> None:
+        self._latest = time.monotonic()
+
+    def asleep_s(self) -> float:
+        """Return the seconds since the last look, 0 where it went on meanwhile."""
+        before, self._latest = self._latest, time.monotonic()
+        passed = self._latest - before
+        return passed if passed > _ASLEEP_S else 0.0
 
 
 @dataclass(eq=False, slots=True)
-class _Call:
-    """One call, how it is stopped, and what has stopped it; `alone` it has a limit, too."""
+class Call:
+    """One call, how it is stopped, and what has stopped it; `alone` it has a limit, too.
+
+    What it was `asleep` for with all of the process, in seconds, does not count in that limit.
+    """
 
     stop: Callable[[], None]
     alone: bool
     thread: int = field(default_factory=threading.get_ident)
     begun: float = field(default_factory=time.monotonic)
+    asleep_s: float = 0.0
     why: str = ""
     late: bool = False
 
@@ -60,7 +93,7 @@ class _Limits:
     """The calls at work and the times that they have; one for the process, as runs are."""
 
     def __init__(self) -> None:
-        self.calls: set[_Call] = set()
+        self.calls: set[Call] = set()
         self.changed = threading.Condition()
         self.begun: float | None = None
         self.deadline: float | None = None
@@ -70,7 +103,7 @@ class _Limits:
         self.wakes_main = False
         self.tell: Callable[[bool], object] | None = None
 
-    def stop(self, which: Callable[[_Call], bool], why: str, *, late: bool = False) -> None:
+    def stop(self, which: Callable[[Call], bool], why: str, *, late: bool = False) -> None:
         """Stop those of the calls."""
         with self.changed:
             for call in [candidate for candidate in self.calls if which(candidate)]:
@@ -79,9 +112,13 @@ class _Limits:
 
     def watch(self, ended: threading.Event, total: str, per_call: str) -> None:
         """Stop what takes too long, until told that nobody limits any more."""
-        heeded = math.inf
+        heeded, looks = math.inf, Looks()
         while not ended.wait(0.05):
             now = time.monotonic()
+            if asleep_s := looks.asleep_s():
+                with self.changed:
+                    for call in self.calls:
+                        call.asleep_s += asleep_s
             if self.deadline is not None and now >= self.deadline:
                 begun = now - STOPPED_AFTER_S
                 self.stop(lambda call: call.begun < begun, total)  # noqa: B023
@@ -96,7 +133,7 @@ class _Limits:
             if self.each_s is not None:
                 begun = now - self.each_s
                 self.stop(
-                    lambda call: call.alone and call.begun < begun,  # noqa: B023
+                    lambda call: call.alone and call.begun + call.asleep_s < begun,  # noqa: B023
                     per_call,
                     late=True,
                 )
@@ -125,18 +162,18 @@ def look_at_clock(waiting_for: str = "") -> None:
     """
     if time_is_over():
         waiting = f", waiting for {waiting_for}" if waiting_for else ""
-        raise Stopped(f"the time was up{waiting}", "give it more")
+        raise Stopped(f"the time was up{waiting}")
 
 
 @contextmanager
 def stoppable(stop: Callable[[], None], *, alone: bool = True) -> Iterator[None]:
     """Have what goes on inside the block end where it must, by `stop`, from another thread.
 
-    What the block raises once it was stopped becomes Stopped. The limit for each call `alone` is
-    for inferences: what prepares them has only that of the run.
+    What the block raises once it was stopped becomes Stopped, or TimedOut by the limit for each
+    call `alone`, which is for inferences: what prepares them has only that of the run.
     """
     look_at_clock()
-    call = _Call(stop, alone)
+    call = Call(stop, alone)
     with _LIMITS.changed:
         _LIMITS.calls.add(call)
     # The process that waits for this copy counts the limit of a call, which begins and ends here.
@@ -145,16 +182,22 @@ def stoppable(stop: Callable[[], None], *, alone: bool = True) -> Iterator[None]
     try:
         yield
     except Exception as error:
+        if call.late:
+            hint = "give it more time, or inputs and limits that let it end"
+            raise TimedOut(call.why, hint) from error
         if call.why:
-            stopped = Stopped(call.why, "give it more time, or inputs and limits that let it end")
-            stopped.late = call.late
-            raise stopped from error
+            raise Stopped(call.why) from error
         raise
     finally:
         with _LIMITS.changed:
             _LIMITS.calls.discard(call)
         if alone and _LIMITS.tell is not None:
             _LIMITS.tell(False)
+
+
+def stop_calls(which: Callable[[Call], bool], why: str) -> None:
+    """Stop those of the calls at work."""
+    _LIMITS.stop(which, why)
 
 
 def tell_of_calls(tell: Callable[[bool], object]) -> None:
@@ -177,6 +220,7 @@ def limited(
 
     The search has `begun` then, by `time.monotonic`, or begins now.
     Raises UsageError where another block is at work in this process: it would be limited, too.
+    Raises RunStopped where the time ends and nothing in the block answers that.
     """
     if not _LIMITS.taken.acquire(blocking=False):
         raise UsageError(
@@ -190,6 +234,8 @@ def limited(
         else:
             with _watched(total_s, each_s, _LIMITS.begun):
                 yield
+    except Stopped as stopped:
+        raise RunStopped(stopped.message, "give it more, then go on with --resume") from stopped
     finally:
         _LIMITS.begun = None
         _LIMITS.taken.release()
@@ -259,95 +305,6 @@ def past_deadline() -> Iterator[None]:
         yield
     finally:
         _LIMITS.deadline = former
-
-
-@contextmanager
-def stopped_by_signals() -> Iterator[None]:
-    """Have each signal that Python answers stop the calls that would keep it from that."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    ours, theirs = os.pipe()
-    os.set_blocking(theirs, False)
-    former = signal.set_wakeup_fd(theirs, warn_on_full_buffer=False)
-    block = _Block()
-    threading.Thread(target=_listen, args=(ours, block), daemon=True).start()
-    try:
-        yield
-    finally:
-        block.left = time.monotonic()
-        signal.set_wakeup_fd(former, warn_on_full_buffer=False)
-        os.close(theirs)
-
-
-@dataclass(eq=False, slots=True)
-class _Block:
-    """A block whose calls signals stop, and when it was left: what begins later is not its."""
-
-    left: float = math.inf
-
-    def stop(self, of: int | None = None) -> None:
-        """Stop its calls, or those of a thread."""
-        _LIMITS.stop(
-            lambda call: call.begun <= self.left and of in (None, call.thread), "interrupted"
-        )
-
-
-def _listen(pipe: int, block: _Block) -> None:
-    """Answer signals until the other end of the pipe is closed."""
-    main, heard = threading.main_thread().ident, 0
-    while numbers := os.read(pipe, 1):
-        if numbers[0] not in (signal.SIGINT, signal.SIGTERM):
-            continue
-        heard += 1
-        block.stop(main)
-        # Who asks twice does not wait for calls of other threads.
-        if heard > 1:
-            block.stop()
-        else:
-            # A call of another thread may be near its end, and its trial worth keeping.
-            timer = threading.Timer(GRACE_S, block.stop)
-            timer.daemon = True
-            timer.start()
-    with suppress(OSError):
-        os.close(pipe)
-
-
-class Interrupted(KeyboardInterrupt):
-    """Ctrl-C or SIGTERM, as they are answered here; a script may raise a plain one by itself."""
-
-
-class AnswersSignals(ABC):
-    """Answers Ctrl-C, SIGTERM and SIGHUP inside its block, but for those that are ignored.
-
-    A terminal that is gone (SIGHUP: a closed laptop) ends nothing.
-    """
-
-    def __init__(self) -> None:
-        self._former: dict[int, Any] = {}
-        self._listening = stopped_by_signals()
-
-    def __enter__(self) -> Self:
-        handled: dict[int, Any] = dict.fromkeys((signal.SIGINT, signal.SIGTERM), self._answer)
-        if hasattr(signal, "SIGHUP"):  # not every system has it
-            handled[signal.SIGHUP] = lambda *_: let_go()
-        for number, handler in handled.items():
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                self._former[number] = signal.signal(number, handler)
-        self._listening.__enter__()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._listening.__exit__(None, None, None)
-        for number, handler in self._former.items():
-            signal.signal(number, handler)
-
-    def _answer(self, number: int, frame: FrameType | None) -> None:
-        answer_between_imports(self.interrupt, number, frame)
-
-    @abstractmethod
-    def interrupt(self, number: int, frame: FrameType | None) -> None:
-        """Answer Ctrl-C or SIGTERM."""
 
 
 def kill_group(pid: int) -> None:

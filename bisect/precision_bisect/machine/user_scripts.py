@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any, NoReturn, TextIO, cast
 
 from precision_bisect.errors import UsageError, said_by
-from precision_bisect.machine.stopping import AnswersSignals, Interrupted, Stopped, look_at_clock
+from precision_bisect.machine.answered_signals import AnswersSignals, Interrupted, code_of_others
+from precision_bisect.machine.stopping import STOPS
 
 _PACKAGE = Path(__file__).parents[1]
 # Different lines that a script may print. A bound.
@@ -124,7 +125,7 @@ def running_script(path: Path | None) -> Iterator[None]:
     Imports find what lies beside it, if it is a file. What it prints goes to stderr, of a file
     each line once: a check runs with every trial, a loop with every sample. One thread at a time
     is inside: all of that is the process's, and scripts are not written for more. Raises Stopped
-    where the run's time is over, even if the script has caught that.
+    where the run's time is over, and Ctrl-C, even if the script has caught that.
     """
     folders = [] if path is None else [str(path.resolve().parent)]
     printed = None
@@ -137,10 +138,8 @@ def running_script(path: Path | None) -> Iterator[None]:
             raising = partial(_raise_exit, os.getpid())
             setattr(os, "_exit", raising)  # noqa: B010 - mypy forbids the plain form
         try:
-            with redirect_stdout(cast("TextIO", printed or sys.stderr)):
+            with redirect_stdout(cast("TextIO", printed or sys.stderr)), code_of_others():
                 yield
-            # It may have caught what the end of the time raised in it, and gone on without.
-            look_at_clock()
         except BaseException as error:
             if _is_interrupt(error):
                 raise
@@ -182,7 +181,7 @@ def _is_interrupt(error: BaseException) -> bool:
 
     Where we answer signals, that is told by its class.
     """
-    if isinstance(error, Interrupted | Stopped):
+    if isinstance(error, (Interrupted, *STOPS)):
         return True
     handler = signal.getsignal(signal.SIGINT)
     ours = handler is signal.SIG_IGN or isinstance(

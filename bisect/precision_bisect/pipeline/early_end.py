@@ -19,9 +19,9 @@ def end_early(stopped: Stopped, options: Options, budget: Budget, lock: RunLock)
     """Write and return the result of a run that was stopped before it was prepared.
 
     A resumed run keeps the result that it has. Raises RunFolderError, and what stopped the run
-    where that is no limit of the run: one inference took too long, or Ctrl-C.
+    where that is no limit of the run.
     """
-    if stopped.late or not budget.late:
+    if not budget.late:
         raise stopped
     folder = lock.open(overwrite=options.overwrite, rungs=bool(options.ladder))
     if options.resume:

@@ -236,8 +236,6 @@ def explained(prepared: Prepared, driver: Driver, answer: Answer) -> Search[Expl
             choices=not answer.late,
         )
         findings, watched = diagnose(request)
-    except Stopped:
-        raise
     except Exception:  # whatever it is, the search is done
         return Explained(Findings(low=case.options.low))
     if not answer.found:

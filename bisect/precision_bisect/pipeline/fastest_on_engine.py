@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations, takewhile
 
-from precision_bisect.machine.stopping import Stopped
+from precision_bisect.machine.stopping import STOPS
 from precision_bisect.options import Objective
 from precision_bisect.pipeline.chart import latency_of
 from precision_bisect.pipeline.elsewhere import (
@@ -238,7 +238,7 @@ def fastest_on_engine(
         # Nothing has to be kept but for safety.
         aim = safer_aim(outcomes, limit, floor)
     # The answer stands: whatever ends this early costs only further plans.
-    with suppress(BudgetSpent, CrashLoop, Stopped, KeyboardInterrupt):
+    with suppress(BudgetSpent, CrashLoop, *STOPS, KeyboardInterrupt):
         tried: list[Outcome] = []
         for most in (TRIED - LEARNT, TRIED):
             plans = contenders(

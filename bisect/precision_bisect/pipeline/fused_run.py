@@ -14,7 +14,6 @@ from precision_bisect.graphs.load import Model
 from precision_bisect.graphs.lowtypes import LOW_TYPES
 from precision_bisect.graphs.typed.pinning import pin_unbuildable
 from precision_bisect.judging.inputs.copies import can_change
-from precision_bisect.machine.stopping import Stopped
 from precision_bisect.pipeline.fastest import seeks_fastest
 from precision_bisect.pipeline.prepare import Prepared, assemble
 from precision_bisect.protocols import Backend
@@ -74,8 +73,6 @@ def over_fused_form(given: Prepared, *, tf32: bool) -> Prepared | None:
         in_child = given.here is None
         executor = _AsPlaced(given) if in_child or given.backend.emulated else given.executor
         fused = assemble(loaded, ignore, work, executor=executor)
-    except Stopped:
-        raise
     except Exception:  # whatever is wrong with it, the file as it stands has its answer
         return None
     lacking = {*options.targets} & ({*fused.unknown_to} - {*given.unknown_to})

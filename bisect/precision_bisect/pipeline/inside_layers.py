@@ -17,7 +17,7 @@ from precision_bisect.graphs.module_names import by_torch_export
 from precision_bisect.graphs.node_views import View
 from precision_bisect.judging.inputs.loops import FunctionLoop, recorded
 from precision_bisect.layer_table import Layer
-from precision_bisect.machine.stopping import Stopped, until
+from precision_bisect.machine.stopping import STOPS, until
 from precision_bisect.pipeline.judged_answer import kept_names
 from precision_bisect.pipeline.prepare import Prepared
 from precision_bisect.plan import Plan
@@ -191,7 +191,7 @@ def unfelt(
     `born` are further layers in which NaN or Inf is born. An engine that needs no layer high had
     no inference of another kind, and gets none for this. Nothing is told once it is `late`.
     """
-    with suppress(Stopped), until(late):
+    with suppress(*STOPS), until(late):
         return _unfelt(prepared, plan, curve, born)
     return []
 

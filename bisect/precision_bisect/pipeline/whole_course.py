@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from precision_bisect.backends.emulation.emulator_plugin import opens_late
 from precision_bisect.graphs.lowtypes import LOW_TYPES
-from precision_bisect.machine.stopping import Stopped
+from precision_bisect.machine.stopping import STOPS
 from precision_bisect.options import DEFAULT_STRATEGY
 from precision_bisect.pipeline.best_known import Standing, best_known
 from precision_bisect.pipeline.chart import chart, latency_of, outcome_of_answer, retraced
@@ -353,7 +353,7 @@ def searched_in(
         return Ending(status=Status.BUDGET_EXHAUSTED, message=str(spent))
     except CrashLoop as loop:
         return Ending(status=Status.ABORTED, message=str(loop))
-    except Stopped as stopped:
+    except STOPS as stopped:
         return Ending(status=Status.BUDGET_EXHAUSTED, message=stopped.message)
     except KeyboardInterrupt:
         return Ending(status=Status.INTERRUPTED)

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from itertools import takewhile
 
 from precision_bisect.errors import ExecutorError
-from precision_bisect.machine.stopping import Stopped
+from precision_bisect.machine.stopping import STOPS
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import Ledger, Search, T
 from precision_bisect.runs.monitoring.events import (
@@ -115,7 +115,7 @@ class Driver:
             except KeyboardInterrupt:
                 self.interrupt()
                 why = "interrupted"
-            except (BudgetSpent, CrashLoop, Stopped) as end:
+            except (BudgetSpent, CrashLoop, *STOPS) as end:
                 why = "the time was up" if self._budget.late else str(end)
             left_out = Outcome(status=TrialStatus.TIMED_OUT, message=why)
             return tuple(self.recorded(proposal) or left_out for proposal in batch)
@@ -134,7 +134,7 @@ class Driver:
         """Let what stands survive what ends the block early; after Ctrl-C no trial begins."""
         try:
             yield
-        except (BudgetSpent, CrashLoop, Stopped):
+        except (BudgetSpent, CrashLoop, *STOPS):
             pass
         except KeyboardInterrupt:
             self.interrupt()

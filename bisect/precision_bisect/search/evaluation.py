@@ -15,7 +15,7 @@ from precision_bisect.judging.comparators.output_errors import output_errors, to
 from precision_bisect.judging.comparators.script import judge_outputs
 from precision_bisect.judging.inputs.copies import Draws, Samples, fewer
 from precision_bisect.judging.inputs.loops import PLAIN, Loop
-from precision_bisect.machine.stopping import Stopped
+from precision_bisect.machine.stopping import TimedOut
 from precision_bisect.machine.threads import side_by_side
 from precision_bisect.plan import Plan
 from precision_bisect.protocols import (
@@ -111,10 +111,8 @@ class Evaluator:
             return self._build_and_judge(proposal)
         except BackendFailure as failure:
             return failure.outcome
-        except Stopped as stopped:
-            if not stopped.late:
-                raise
-            return Outcome(status=TrialStatus.TIMED_OUT, message=stopped.message)
+        except TimedOut as error:
+            return Outcome(status=TrialStatus.TIMED_OUT, message=error.message)
 
     def _build_and_judge(self, proposal: Proposal) -> Outcome:
         samples = self.samples

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from precision_bisect.errors import RunFolderError
-from precision_bisect.machine.stopping import look_at_clock, time_is_over
+from precision_bisect.machine.stopping import Stopped, look_at_clock, time_is_over
 from precision_bisect.protocols import Ledger
 from precision_bisect.search.other_cases import Cases
 from precision_bisect.search.workers import InPlace, Workers
@@ -99,7 +99,7 @@ class InFlight:
         What has not ended by then may never end.
         """
         while self._flying and not time_is_over():
-            with suppress(Exception):
+            with suppress(Exception, Stopped):
                 self.land(ended)
 
     def give_up(self) -> None:
@@ -116,7 +116,7 @@ class InFlight:
             self._ledger.finish(flight.proposal, outcome)
         # An evaluation that raises is no outcome of the plan. A ledger that cannot be written ends
         # the run. In both cases a resumed run tries this trial again.
-        except Exception:
+        except BaseException:
             self._withdraw(flight)
             raise
         del self._flying[flight.proposal.identity]

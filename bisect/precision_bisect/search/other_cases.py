@@ -6,7 +6,6 @@ They are evaluated in this process, in the driver's thread, one after the other.
 from collections.abc import Callable
 
 from precision_bisect.errors import RunFolderError, in_words
-from precision_bisect.machine.stopping import Stopped
 from precision_bisect.search.workers import Evaluate
 from precision_bisect.trial import CaseName, Outcome, Proposal, TrialStatus
 
@@ -33,7 +32,7 @@ class Cases:
         """
         try:
             return self._evaluator(proposal.case)(proposal)
-        except (RunFolderError, Stopped):
+        except RunFolderError:
             raise
         except Exception as error:  # whatever is wrong in here, the answer stands
             return Outcome(status=TrialStatus.RUN_FAILED, message=in_words(error))

@@ -15,12 +15,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
-from precision_bisect.api import FindOptions, errors_in_python, path_of
+from precision_bisect.api import FindOptions, begun_now, errors_in_python, path_of
 from precision_bisect.api import find as find_in_file
 from precision_bisect.errors import InputError, ModelError, PluginError, SearchInterrupted
+from precision_bisect.machine.workdir import workdir
 from precision_bisect.runs.monitoring.events import Observer
 from precision_bisect.runs.results.result import Result
 from precision_bisect.runs.runfolder import TORCH_AUTOCAST
@@ -67,7 +67,8 @@ def find(
     arguments, or a dict of keyword arguments. The first is exported with, and `dynamic_shapes` is
     torch.onnx.export's. `folder` keeps the exported model and the run; without it both are
     removed, and the result has no `out`. `tol`, `observer`, `progress` and the options are those
-    of `precision_bisect.find`. The module is exported in evaluation mode, and is not changed.
+    of `precision_bisect.find`; in `max_time_s` the export counts, too. The module is exported in
+    evaluation mode, and is not changed.
 
     Raises a PrecisionBisectError for a module that cannot be exported, and for other bad input.
     """
@@ -76,7 +77,7 @@ def find(
         what = f"precision_bisect.torch needs {' and '.join(missing)}"
         raise PluginError(what, "pip install 'precision-bisect[torch]'")
     calls = _alike(inputs if isinstance(inputs, list) else [inputs])
-    with errors_in_python(), TemporaryDirectory() as work:
+    with errors_in_python(), begun_now(), workdir() as work:
         place = path_of(work if folder is None else folder, "folder")
         place.mkdir(parents=True, exist_ok=True)
         program = _export(module, calls[0], dynamic_shapes)

@@ -6,7 +6,6 @@ from precision_bisect.backends.cuda.provider import deployed_provider, on_cuda, 
 from precision_bisect.errors import PrecisionBisectError
 from precision_bisect.graphs.fp32_outputs import ReferenceSession
 from precision_bisect.graphs.load import Model
-from precision_bisect.machine.stopping import Stopped
 from precision_bisect.protocols import Comparator, Sample
 from precision_bisect.trial import Verdict
 
@@ -55,8 +54,6 @@ class GpuReference:
             session = self._chosen()
             try:
                 return session.step(feed)
-            except Stopped:
-                raise
             except (PrecisionBisectError, RuntimeError):
                 # The GPU has no room beside what was built since.
                 if session is self._left[-1]:
@@ -87,8 +84,6 @@ class GpuReference:
         tolerance = self._comparator.tolerance
         try:
             judgement = self._comparator.judge([session(feed)], [expected])
-        except Stopped:
-            raise
         except (PrecisionBisectError, RuntimeError):
             # The GPU may have no room, or no kernel.
             return False

@@ -21,8 +21,9 @@ from typing import IO, Any, TypeAlias
 
 from precision_bisect.commandline.batch.batch_record import MESSAGE, Job, JobState
 from precision_bisect.errors import ExitCode, RunFolderError, printable, shortened
+from precision_bisect.machine.answered_signals import AnswersSignals
 from precision_bisect.machine.process_ends import how_ended
-from precision_bisect.machine.stopping import AnswersSignals, kill_group
+from precision_bisect.machine.stopping import kill_group
 from precision_bisect.runs.comparing.changes import NO_BASELINE
 from precision_bisect.runs.results.endings import Status
 from precision_bisect.runs.results.saved import read_saved
@@ -61,8 +62,9 @@ class Stop(AnswersSignals):
         self.asked = True
         for child in tuple(self.children):
             child.terminate()
+        by = f" by {limit}" if (limit := self.cpu_limit(number)) else ""
         with suppress(RuntimeError):  # the signal came while a line was being written
-            self.say("interrupted; waiting for what runs to end with its best so far")
+            self.say(f"interrupted{by}; waiting for what runs to end with its best so far")
 
 
 def run_job(job: Job, base: Path, left_s: Left, stop: Stop, gpu: str | None) -> Job:

@@ -31,7 +31,7 @@ from precision_bisect.explaining.diagnosis.findings import Advice, Findings
 from precision_bisect.graphs.classify import is_follower
 from precision_bisect.graphs.lowtypes import QUANTIZED
 from precision_bisect.graphs.node_views import way_back
-from precision_bisect.machine.stopping import Stopped
+from precision_bisect.machine.stopping import Stopped, TimedOut
 from precision_bisect.protocols import Search
 from precision_bisect.runs.results.advised import Tried
 
@@ -236,10 +236,11 @@ def advised(net: DiagnosedModel) -> Search[Findings]:
     """
     cures, others = list[Advice](), list[Advice]()
     bits = 8 if net.case.pair.low in QUANTIZED else 16
-    for advise, for_bits, cure in ADVISERS:
-        if for_bits in (0, bits) and not net.variants.allowance.spent:
-            with suppress(Stopped):  # what was tried before stays
-                yield from _collected(advise(net), cures if cure else others)
+    with suppress(Stopped):  # what was tried before stays
+        for advise, for_bits, cure in ADVISERS:
+            if for_bits in (0, bits) and not net.variants.allowance.spent:
+                with suppress(TimedOut):
+                    yield from _collected(advise(net), cures if cure else others)
     # The fewer layers stay kept, the better; what does not hold comes last.
     cures.sort(key=lambda entry: entry.tried.kept if entry.tried and entry.holds else math.inf)
     ordered = [*cures, *others]

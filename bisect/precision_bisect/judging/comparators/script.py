@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from precision_bisect.errors import RAISED_BY_OTHERS, PluginError, PrecisionBisectError, UsageError
 from precision_bisect.graphs.fp32_outputs import non_finite
-from precision_bisect.machine.stopping import look_at_clock
+from precision_bisect.machine.answered_signals import code_of_others
 from precision_bisect.machine.user_scripts import (
     OutOfMemory,
     ScriptFailed,
@@ -56,10 +56,8 @@ class Guarded:
 
     def _of_others(self, call: Callable[[], T]) -> T:
         try:
-            value = call()
-            # As in `running_script`.
-            look_at_clock()
-            return value
+            with code_of_others():
+                return call()
         except (MemoryError, PrecisionBisectError):
             raise
         except RAISED_BY_OTHERS as error:

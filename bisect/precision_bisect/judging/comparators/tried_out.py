@@ -19,7 +19,6 @@ from precision_bisect.errors import PrecisionBisectError, UsageError
 from precision_bisect.graphs.fp32_outputs import non_finite
 from precision_bisect.judging.comparators.choose_comparator import ReadyMade
 from precision_bisect.judging.comparators.polygraphy_plugin import PolygraphyComparator
-from precision_bisect.machine.stopping import Stopped
 from precision_bisect.machine.user_scripts import ScriptFailed
 from precision_bisect.protocols import Comparator, Judgement, Sample
 from precision_bisect.trial import Verdict
@@ -143,8 +142,6 @@ def _judged(
 ) -> Judgement | None:
     try:
         return comparator.judge(outputs, reference)
-    except Stopped:
-        raise
     except PrecisionBisectError:
         return None
 

@@ -17,7 +17,6 @@ from precision_bisect.graphs.types import TensorSpec
 from precision_bisect.judging.inputs.input_shapes import show
 from precision_bisect.judging.inputs.loader_script import NeedsLoader
 from precision_bisect.machine.plain_files import plain_size, too_large
-from precision_bisect.machine.stopping import Stopped
 from precision_bisect.machine.user_scripts import first_line
 from precision_bisect.protocols import Sample
 from precision_bisect.settings.sample_options import (
@@ -270,7 +269,7 @@ def _opened(file: Path) -> "Iterator[ImageFile]":
             f"{file} is no image, whatever its name says",
             f"leave it out, or save it as one of {', '.join(_FORMATS)}",
         ) from error
-    except (InputError, Stopped):
+    except InputError:
         raise
     except Exception as error:  # each of Pillow's readers raises its own
         raise InputError(

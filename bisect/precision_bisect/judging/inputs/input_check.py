@@ -14,7 +14,6 @@ from precision_bisect.graphs.lowtypes import BF16
 from precision_bisect.graphs.node_views import View
 from precision_bisect.graphs.types import TensorSpec
 from precision_bisect.judging.inputs.input_shapes import fits, show
-from precision_bisect.machine.stopping import Stopped
 from precision_bisect.protocols import Sample
 from precision_bisect.runs.monitoring.events import InputRead, SamplesRead
 from precision_bisect.settings.sample_options import RGB, ImageOptions
@@ -47,8 +46,6 @@ def _own(value: object) -> object:
         return value
     try:
         return np.array(value)
-    except Stopped:
-        raise
     except Exception:  # foreign array types raise what they like
         return value
 

@@ -18,7 +18,6 @@ from precision_bisect.errors import InputError
 from precision_bisect.judging.inputs.input_check import own_sample
 from precision_bisect.machine.plain_files import plain_size, too_large
 from precision_bisect.machine.polygraphy_quiet import quiet
-from precision_bisect.machine.stopping import Stopped
 from precision_bisect.machine.user_scripts import (
     ScriptFailed,
     first_line,
@@ -210,7 +209,7 @@ def _read_npz(path: Path, input_names: list[str]) -> list[Sample]:
             sample = {
                 name: archive[name] if name in wanted else np.empty(0) for name in archive.files
             }
-    except (InputError, Stopped):
+    except InputError:
         raise
     except Exception as error:  # zip, zlib, numpy and the system each raise their own
         # What is no archive numpy takes for a pickle, and advises to load it.
@@ -229,7 +228,7 @@ def _read_npy(path: Path) -> NDArray[Any]:
         _check_size(path)
         with path.open("rb") as stream:
             array: NDArray[Any] = np.lib.format.read_array(stream, allow_pickle=False)
-    except (InputError, Stopped):
+    except InputError:
         raise
     except Exception as error:  # as above
         raise InputError(
@@ -314,7 +313,7 @@ def _checked_sample(feed: Any, path: Path) -> Sample:
             str(name): np.asarray(array.load() if hasattr(array, "load") else array)
             for name, array in feed.items()
         }
-    except (InputError, Stopped):
+    except InputError:
         raise
     except Exception as error:  # foreign array types raise what they like
         raise InputError(

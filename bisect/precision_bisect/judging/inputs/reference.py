@@ -39,7 +39,6 @@ from precision_bisect.judging.inputs.copies import moved
 from precision_bisect.judging.inputs.input_files import read_samples
 from precision_bisect.judging.inputs.input_shapes import fits, show
 from precision_bisect.judging.inputs.loops import PLAIN, Loop
-from precision_bisect.machine.stopping import Stopped
 from precision_bisect.protocols import Sample
 
 LIBRARIES_DIFFER = 1e-2
@@ -92,8 +91,6 @@ def find_reference(
     try:
         remark = _changed(graph, samples[0], outputs[0], threads, loop)
         plain = _plain(graph, model, samples, threads, loop) if not remark else ()
-    except Stopped:
-        raise
     except PrecisionBisectError as error:
         return replace(
             reference, remark=f"the reference is unchecked: without optimisation, {error.message}"
@@ -120,8 +117,6 @@ def given_reference(
         graph = check(model.proto, model.weights)
         # Twice the same sample: what differs by itself is not steady.
         (own, again), seconds = timed_outputs(graph, [samples[0]] * 2, threads, how=loop)
-    except Stopped:
-        raise
     except PrecisionBisectError as error:
         remark = (
             "nothing forecasts, since ONNX Runtime cannot run the model; layers are ranked by "

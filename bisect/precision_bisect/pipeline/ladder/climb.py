@@ -25,7 +25,7 @@ from precision_bisect.graphs.quantization.scales import Scales
 from precision_bisect.graphs.typed.pinning import NothingLow, pin_formless, pinned_layers
 from precision_bisect.judging.comparators.steadiness import shared
 from precision_bisect.layer_table import LayerName
-from precision_bisect.machine.stopping import Stopped, running_s, until
+from precision_bisect.machine.stopping import STOPS, Stopped, running_s, until
 from precision_bisect.options import Options
 from precision_bisect.pipeline.asked_too_much import AskedLow
 from precision_bisect.pipeline.early_end import end_early
@@ -115,7 +115,7 @@ class _Climb(Climbed):
     def run(self, top: RunFolder, budget: Budget) -> None:
         try:
             self._all_rungs(top, budget)
-        except Stopped:
+        except STOPS:
             # As without a first search below; a later one leaves the composition as it is.
             if not self.steps:
                 raise

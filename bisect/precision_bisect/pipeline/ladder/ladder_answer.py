@@ -9,7 +9,7 @@ from pathlib import Path
 from precision_bisect.explaining.diagnosis.findings import Finding, Findings, Sign
 from precision_bisect.judging.comparators.polygraphy_plugin import tolerance_of
 from precision_bisect.layer_table import LayerName, assigned
-from precision_bisect.machine.stopping import Stopped, until
+from precision_bisect.machine.stopping import STOPS, until
 from precision_bisect.pipeline.deploying import deployed_session, deploying, judge_of
 from precision_bisect.pipeline.elsewhere import other_targets
 from precision_bisect.pipeline.evaluators import reopened
@@ -91,7 +91,7 @@ class Climbed:
         """Note an interrupt, also a driver's; it ends the block, as the end of the time does."""
         try:
             yield
-        except (KeyboardInterrupt, Stopped) as end:
+        except (KeyboardInterrupt, *STOPS) as end:
             self.cut_short |= isinstance(end, KeyboardInterrupt)
         self.cut_short |= driver is not None and driver.interrupted
 
