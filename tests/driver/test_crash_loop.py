@@ -93,7 +93,7 @@ def test_a_lost_executor_ends_the_run_as_crashes_do(tmp_path: Path) -> None:
         return 0.1
 
     with driven(tmp_path, Simulated(rule)) as driver:
-        driver.consider(Proposal(plan=Plan.of(())))
+        driver.consider_all([Proposal(plan=Plan.of(()))])
         with pytest.raises(CrashLoop, match=r"^no host can be reached; start one$"):
-            driver.consider(Proposal(plan=Plan.of((1,))))
+            driver.consider_all([Proposal(plan=Plan.of((1,)))])
         assert 1 == len(driver.trials)
