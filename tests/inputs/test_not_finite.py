@@ -9,10 +9,12 @@ from numpy.typing import NDArray
 from models import load_text, normal, parse, save
 from precision_bisect import find
 from precision_bisect.errors import InputError
+from precision_bisect.graphs.fp32_outputs import ReferenceSession
 from precision_bisect.judging.inputs.copies import Copies, at_ends
 from precision_bisect.judging.inputs.distinct import distinct
 from precision_bisect.judging.inputs.input_check import figures, oddities
-from precision_bisect.protocols import Sample
+from precision_bisect.pipeline.loading import _refuse_slips
+from precision_bisect.protocols import Run, Sample
 from precision_bisect.trial import SampleSet
 
 CAUSAL = np.where(np.tri(4, dtype=bool), 0, -np.inf).astype(np.float32)
@@ -55,6 +57,29 @@ def test_a_slip_is_named(tmp_path: Path) -> None:
             path, inputs=[{"q": normal(2, 4)}, {"q": with_nan()}], threads=1, out=tmp_path / "run"
         )
     assert not (tmp_path / "run").exists()
+
+
+def test_what_a_loop_takes_is_searched(tmp_path: Path) -> None:
+    """A function of the user's may put something else in the place of what is not known."""
+    path = save(parse("(float[2, 4] q) => (float[2, 4] y) { e = Exp(q) y = Mul(e, e) }"), tmp_path)
+
+    def known(run: Run, inputs: Sample) -> Sample:
+        return run({"q": np.nan_to_num(inputs["q"])})
+
+    result = find(
+        path, inputs={"q": with_nan()}, loop=known, tol=1e-2, threads=1, out=tmp_path / "run"
+    )
+    assert "nothing_to_keep" == result.status
+
+
+def test_a_held_out_sample_that_does_not_run_is_left_out(tmp_path: Path) -> None:
+    """It is no slip that it has NaN, and ends no run that other samples decide."""
+    text = """(float[2, 4] q, int64[1] i) => (float[1, 4] y) <float none = {0.0}> {
+        is = IsNaN(q) known = Where(is, none, q) e = Exp(known) y = Gather(e, i) }"""
+    model = load_text(text, tmp_path)
+    fine = {"q": with_nan(), "i": np.array([0])}
+    refer = ReferenceSession(model, 1)
+    _refuse_slips([fine, {**fine, "i": np.array([7])}], [0, 1], refer)
 
 
 def test_it_is_told_beside_figures_of_the_rest(tmp_path: Path) -> None:
