@@ -82,6 +82,22 @@ def test_any_graph_under_any_plan(
     assert_equal_to_that_of_all(graph, model, sample, seed, bare=bare)
 
 
+def test_weights_are_packed_where_those_of_all_plans_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Products with packed weights are summed in another order: those of all plans decide."""
+    text = "(float[4, 512] x) => (float[4, 512] y) { a = Tanh (x) y = MatMul (a, w) }"
+    proto = with_weights(parse(text), {"w": normal(512, 512)})
+    model, sample, plan = loaded(proto), {"x": normal(4, 512)}, Plan.all_high(2)
+    graph = switch(model, HALVES[0], Scales())
+    fixed = for_plan(graph, model, np.zeros(2, np.bool_), bare=True)
+    nodes = len(fixed.proto.graph.node)
+    assert nodes < len(graph.proto.graph.node)
+    monkeypatch.setattr(ort, "_PREPACK_NODES", nodes)
+    one, every = (EmulatedBackend(model, threads=1, few=few) for few in (True, False))
+    assert one.evaluate(plan, sample)["y"].tobytes() == every.evaluate(plan, sample)["y"].tobytes()
+
+
 @examples(15)
 @given(
     proto=random_models(among=(*KINDS, *QUANTIZABLE, *QUANTIZABLE)),

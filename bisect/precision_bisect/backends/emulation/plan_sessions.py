@@ -107,13 +107,17 @@ def open_session(
         usable = at_least_opset(model, newest.lowest_opset, newest.name)
     try:
         graph, watched = graphs.of(usable)
+        # A plan's own graph packs weights if that of all plans does: otherwise results differ.
+        nodes, nbytes = len(graph.proto.graph.node), total_bytes(graph.weights)
         if fixed is not None:
             graph = for_plan(graph, usable, fixed, bare=bare)
         switches = graph.switches
         segments = deque(
             cut(graph, usable, bare=bare) if in_segments and providers == ON_CPU else ()
         )
-        whole = None if segments else check(graph.proto, graph.weights)
+        whole = None
+        if not segments:
+            whole = replace(check(graph.proto, graph.weights), nodes=nodes, nbytes=nbytes)
         # With thousands of layers the graph takes as much memory as their weights: free it before
         # the session takes its own.
         del graph
