@@ -301,6 +301,42 @@ def test_an_index_that_leaves_its_table_fails(few: bool, tmp_path: Path) -> None
     assert TrialStatus.RUN_FAILED == caught.value.outcome.status
 
 
+@pytest.mark.parametrize(
+    "message", ["std::bad_alloc", "Failed to allocate memory for requested buffer of size 8"]
+)
+@pytest.mark.parametrize("few", [False, True])
+def test_want_of_memory_is_held_against_no_plan(
+    few: bool, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A low plan takes more of it than FP32, which may still run."""
+    model = load_text("(float[1] x) => (float[1] y) { y = Exp(x) }", tmp_path)
+    backend, feed = EmulatedBackend(model, threads=1, few=few), {"x": np.ones(1, np.float32)}
+    _stop_once(monkeypatch, message)
+    with pytest.raises(BackendFailure) as caught:
+        backend.evaluate(Plan.of(()), feed)
+    assert TrialStatus.RUN_FAILED == caught.value.outcome.status
+
+
+def test_the_graph_of_all_plans_judges_one_that_its_own_graph_stops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is no fault of the plan is no failure of it."""
+    model = load_text("(float[1] x) => (float[1] y) { y = Exp(x) }", tmp_path)
+    backend, feed = EmulatedBackend(model, threads=1, few=True), {"x": np.ones(1, np.float32)}
+    _stop_once(monkeypatch, "no kernel")
+    assert np.float16(np.exp(1)) == backend.evaluate(Plan.of(()), feed)["y"]
+
+
+def _stop_once(monkeypatch: pytest.MonkeyPatch, message: str) -> None:
+    """Have the next run of a session end with a message of ONNX Runtime's."""
+
+    def run(*_: object) -> None:
+        monkeypatch.undo()
+        raise RuntimeError(message)
+
+    monkeypatch.setattr(Session, "run", run)
+
+
 def test_a_shared_weight_is_rounded_for_its_low_reader_only(tmp_path: Path) -> None:
     """Two layers that read one weight each see it in their own precision."""
     proto = with_weights(

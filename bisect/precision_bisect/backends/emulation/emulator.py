@@ -7,6 +7,7 @@ the last word.
 """
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -41,6 +42,9 @@ from precision_bisect.precisions import HighName, LowName, Pair
 from precision_bisect.protocols import BackendFailure, DroppedNan, Sample
 from precision_bisect.settings.targets import DEFAULT_TARGETS, TargetName
 from precision_bisect.trial import Evidence, Latency, Outcome, TrialStatus, Verdict
+
+# How C++ and NumPy say that main memory is full.
+_NO_MEMORY = re.compile(r"bad.alloc|unable to allocate", re.I)
 
 
 class EmulatedBackend:
@@ -183,14 +187,15 @@ class _Way:
         opened = self.open(low)
         # Short inferences lose more by several sessions than they save.
         if isinstance(opened.session, Segmented) and opened.session.short_runs >= SHORT_RUNS:
-            self._leave_segments(opened)
+            self._leave_for_whole(opened)
             opened = self.open()
         try:
             return self._run(opened, feed, low)
         except (RuntimeError, ModelError) as error:
-            # The error may be of the segments' making: the whole graph has the last word.
-            if isinstance(opened.session, Segmented):
-                self._leave_segments(opened)
+            # It may be of the segments' or one plan's making: the whole graph has the last word.
+            fixed = opened.fixed is not None and not _starved(str(error))
+            if isinstance(opened.session, Segmented) or fixed:
+                self._leave_for_whole(opened)
                 return self.evaluate(plan, feed)
             raise BackendFailure(self._stopped(feed, low, str(error))) from error
 
@@ -200,8 +205,7 @@ class _Way:
         It fails where every layer high runs: a low value has led astray, as an index that leaves
         its table does.
         """
-        if low.any() and not full(message):
-            self._few = self._alone = False
+        if low.any() and not _starved(message):
             with suppress(RuntimeError, ModelError):
                 self._run(self.open(), feed, np.zeros_like(low))
                 return Outcome(
@@ -250,12 +254,17 @@ class _Way:
                 self._opened = self._make(in_segments=in_segments, fixed=fixed)
             return self._opened
 
-    def _leave_segments(self, opened: Opened) -> None:
+    def _leave_for_whole(self, opened: Opened) -> None:
         """Make the next plan open the whole graph in place of what is `opened`."""
         with self._opening:
-            self._in_segments = False
+            self._in_segments = self._few = self._alone = False
             if self._opened is opened:
                 self._opened = None
+
+
+def _starved(message: str) -> bool:
+    """Tell whether an error is for want of memory, which no plan is to blame for."""
+    return full(message) or _NO_MEMORY.search(message) is not None
 
 
 class EmulatedEngine:
