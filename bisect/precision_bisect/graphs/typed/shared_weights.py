@@ -39,7 +39,7 @@ class SharedWeights:
 
         It calls `append` with those that are new; other processes wait meanwhile. Raises OSError.
         """
-        # Imported here: of use to large models alone.
+        # Imported here: the emulator writes no weights.
         from filelock import FileLock
 
         self.file.parent.mkdir(parents=True, exist_ok=True)
