@@ -14,6 +14,7 @@ import precision_bisect.backends.emulation.emulator as emulator
 import precision_bisect.pipeline.prepare as preparing
 import tiny
 from precision_bisect.backends.emulation.emulator import EmulatedBackend
+from precision_bisect.backends.emulation.emulator_plugin import forecaster
 from precision_bisect.backends.emulation.fixed_edges import for_plan
 from precision_bisect.backends.emulation.layer_weights import LayerWeights
 from precision_bisect.backends.emulation.switched import switch
@@ -30,6 +31,7 @@ from precision_bisect.plan import Plan
 from precision_bisect.precisions import Pair
 from precision_bisect.runs.monitoring.events import ignore
 from precision_bisect.search.other_cases import Cases
+from precision_bisect.settings.engine_settings import EngineSettings, Tf32
 from precision_bisect.settings.targets import TF32
 from precision_bisect.trial import Phase, Proposal
 
@@ -130,15 +132,17 @@ def test_graphs_of_one_model_share_rounded_weights(tmp_path: Path) -> None:
     assert not model.held[LayerWeights]
 
 
+@pytest.mark.parametrize("searched", ["on", "off"])
 @pytest.mark.parametrize("tf32", [False, True])
-def test_in_tf32_each_plan_of_a_large_graph_has_its_own_session(
-    tf32: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_judged_in_tf32_each_plan_has_its_own_session(
+    tf32: bool, searched: Tf32, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A few plans are judged there; elsewhere one session serves the plans of a whole search."""
+    """A few plans are judged there; one session serves those of a whole search, in TF32 or not."""
     monkeypatch.setattr(emulator, "is_bare", lambda model: True)
     model = load_model(tiny.write_model(tmp_path / "tiny.onnx"))
     others = {id(each) for each in sessions()}
-    backend = EmulatedBackend(model, tf32=tf32)
+    options = Options(model=model.path, engine=EngineSettings(tf32=searched))
+    backend = forecaster(model, options, Scales(), tf32=tf32)
     backend.evaluate(Plan.of([1]), tiny.samples()[0])
     own = weakref.WeakSet(each for each in sessions() if id(each) not in others)
     assert len(own) == 1

@@ -55,7 +55,8 @@ class EmulatedBackend:
     compute the model otherwise. With `factors` feeds may hold FACTORS. The graph runs in segments
     if that pays, unless it is to run `whole`. Where `few` plans are expected the first has a whole
     graph of its own (see `fixed_edges`), opened with its first feed; the second opens that of all.
-    Where such a graph `is_bare`, and with `tf32`, every plan has one, after the other.
+    Where such a graph `is_bare`, every plan has one, after the other; `alone` asks for that there
+    without `few`. With `tf32` FP32 layers round as TF32 does.
 
     Raises what `providers` does, RefusedError if this ONNX Runtime does not keep explicit round
     trips (the self-test at start), and ModelError if it cannot load the model. `late` leaves all
@@ -78,6 +79,7 @@ class EmulatedBackend:
         factors: bool = False,
         whole: bool = False,
         few: bool = False,
+        alone: bool = False,
         late: bool = False,
         tf32: bool = False,
     ) -> None:
@@ -91,7 +93,7 @@ class EmulatedBackend:
         made = partial(switch, pair=pair, scales=scales or Scales(), factors=factors, tf32=tf32)
         self._distinct = distinct(model, pair, targets)
         bare = providers is on_cpu and is_bare(model)
-        alone = bare and (few or tf32)
+        alone = bare and (few or alone)
         self._graphs = [
             Graphs(partial(made, target=target), as_text=alone) for target in self._distinct
         ]

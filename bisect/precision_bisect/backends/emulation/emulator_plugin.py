@@ -123,6 +123,8 @@ def forecaster(
         # take less memory and time to open.
         whole=tf32 and are_packed(len(model.proto.graph.node), total_bytes(model.weights)),
         few=few,
+        # A whole search in TF32 has many plans.
+        alone=tf32,
         late=late,
         tf32=tf32 or options.engine.in_tf32,
     )
