@@ -264,28 +264,30 @@ def _shared(model: Model, work: Path) -> Model:
     return model
 
 
-def _watched(samples: Iterable[Sample], odd: list[int]) -> Iterator[Sample]:
+def _watched(samples: Iterable[Sample], slips: list[int]) -> Iterator[Sample]:
     """Yield samples, and add the numbers of those with NaN or Inf to the list."""
     for number, sample in enumerate(samples):
         if any(map(not_finite, sample.values())):
-            odd.append(number)
+            slips.append(number)
         yield sample
 
 
-def _refuse_slips(samples: Sequence[Sample], odd: Iterable[int], refer: ReferenceSession) -> None:
+def _refuse_slips(
+    samples: Sequence[Sample], slips: Iterable[int], refer: ReferenceSession
+) -> None:
     """Raise InputError for NaN or Inf that come out in FP32: a mask may hold them, no answer."""
-    for number in odd:
-        sample, slips = samples[number], False
+    for number in slips:
+        sample, broken = samples[number], False
         # One that is held out need not run; see `SampleSets.single`.
         with suppress(RuntimeError):
-            slips = any(map(not_finite, refer(sample).values()))
-        if slips:
-            name, told = next((n, t) for n, a in sample.items() if (t := not_finite(a)))
+            broken = any(map(not_finite, refer(sample).values()))
+        if broken:
+            name, share = next((n, t) for n, a in sample.items() if (t := not_finite(a)))
             place = f"sample {number}"
             if isinstance(samples, CheckedSamples):
                 place = samples.place(number)
             raise InputError(
-                f"input {name!r} of {place} has {told}, and so have the outputs",
+                f"input {name!r} of {place} has {share}, and so have the outputs",
                 "check how it was made",
             )
 

@@ -215,10 +215,10 @@ def oddities(model: Model, samples: Sequence[Sample], read: SamplesRead) -> Iter
             yield from _alike(entry, [sample[entry.name] for sample in samples[: read.looked_at]])
         if entry.lowest is None or entry.highest is None or not entry.dtype.startswith("float"):
             continue
-        some = (sample[entry.name] for sample in samples[: read.looked_at])
-        if told := next(filter(None, map(not_finite, some)), ""):
+        arrays = (sample[entry.name] for sample in samples[: read.looked_at])
+        if share := next(filter(None, map(not_finite, arrays)), ""):
             yield (
-                f"input {entry.name!r} has {told}: check how it was made, unless the model is "
+                f"input {entry.name!r} has {share}: check how it was made, unless the model is "
                 "to take that"
             )
         elif entry.lowest == entry.highest:
