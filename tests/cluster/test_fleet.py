@@ -24,6 +24,7 @@ from precision_bisect.machine.stopping import Stopped, until
 from precision_bisect.options import Options
 from precision_bisect.pipeline.prepare import prepare
 from precision_bisect.runs.monitoring.events import ignore
+from precision_bisect.search.workers import still_working
 
 DIES_ONCE = NOTED.replace(
     "    while",
@@ -111,6 +112,7 @@ def test_workers_without_space_are_no_use(pair: Fleet, tmp_path: Path) -> None:
 def test_a_scheduler_that_hangs_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its connections stay, and Dask's calls wait for ever: no call of ours does."""
     monkeypatch.setattr(cluster_client, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(cluster_client, "_AWAY_S", 0.5)
     with (
         fleet(tmp_path / "fleet") as made,
         Client(made.address, set_as_default=False) as client,
@@ -127,6 +129,8 @@ def test_a_scheduler_that_hangs_is_lost(tmp_path: Path, monkeypatch: pytest.Monk
             site.take_away(site.key)
         finally:
             os.kill(made.scheduler.pid, signal.SIGCONT)
+            # A command that ends beside a trial that was given up ends its process.
+            wait_until(lambda: not still_working())
 
 
 @pytest.mark.nightly

@@ -2,7 +2,9 @@
 
 import json
 import re
+import sys
 from collections.abc import Callable
+from io import BufferedWriter, RawIOBase, TextIOWrapper
 from pathlib import Path
 from typing import NoReturn
 
@@ -10,6 +12,7 @@ import pytest
 
 import tiny
 from effort import nightly
+from precision_bisect.commandline.internal_errors import complain
 from precision_bisect.commandline.main import main
 from precision_bisect.errors import ExitCode
 
@@ -143,3 +146,24 @@ def test_a_path_that_no_system_takes_is_bad_input(
     assert ExitCode.USAGE == main(asked)
     assert 1 == len(capsys.readouterr().err.splitlines())
     assert [] == [*(place / "temp").iterdir()]
+
+
+def test_a_signal_that_comes_while_a_line_is_written_may_complain(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Python refuses the stream to it then: what it says is lost, and not what it does."""
+
+    class Interrupted(RawIOBase):
+        def writable(self) -> bool:
+            return True
+
+        def write(self, content: object) -> int:
+            complain("interrupted")
+            written.append(content)
+            return 1
+
+    written: list[object] = []
+    stream = TextIOWrapper(BufferedWriter(Interrupted()), line_buffering=True)
+    monkeypatch.setattr("sys.stderr", stream)
+    sys.stderr.write("\n")
+    assert written

@@ -285,6 +285,23 @@ def test_a_trial_is_evaluated_once_and_recalled_after(tmp_path: Path) -> None:
     assert [type(event) for event in seen] == [*once, PhaseStarted, TrialFinished, TrialFinished]
 
 
+def test_ctrl_c_while_an_outcome_is_recorded_costs_no_trial(tmp_path: Path) -> None:
+    """Recording waits for the disk; what was evaluated is recorded all the same."""
+    driver, ledger = driver_of(tmp_path, Simulated(lambda *_: 0.1))
+    finish, interrupts = ledger.finish, [KeyboardInterrupt()]
+
+    def interrupted(proposal: Proposal, outcome: Outcome) -> None:
+        if interrupts:
+            raise interrupts.pop()
+        finish(proposal, outcome)
+
+    with ledger, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ledger, "finish", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            driver.consider_all([Proposal(plan=Plan.of((1,)))])
+        assert [*driver.trials] == ledger.trials() != []
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
 def test_what_breaks_a_trial_off_is_not_held_against_its_plan(
     tmp_path: Path, error: type[BaseException]

@@ -202,6 +202,9 @@ def test_own_options_that_end_the_process_cost_no_verdict(tmp_path: Path) -> Non
     assert (-signal.SIGSEGV, "pass") == (found.code, found.told["outcome"])
     assert "broken" == found.told["library_defaults"]["outcome"]
     assert any("disabled_optimizers" in each for each in found.told["library_defaults"]["options"])
+    script.write_text(f"{text}def by_defaults(*_): raise OSError\n\n\n{main}{call}")
+    found = ran(tmp_path, "--provider", "cpu", "--library-defaults")
+    assert (2, None) == (found.code, found.told["library_defaults"])
 
 
 def test_a_graph_that_a_fusion_breaks_opens_by_ours_alone(tmp_path: Path) -> None:

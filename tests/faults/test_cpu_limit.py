@@ -104,3 +104,29 @@ def test_the_signal_comes_while_there_is_time_to_write() -> None:
         [sys.executable, "-c", INSIDE], capture_output=True, text=True, preexec_fn=limited
     ).stdout
     assert f"{LIMIT_S - LIMIT_S // 10} {LIMIT_S}\n{LIMIT_S} {LIMIT_S}\n" == printed
+
+
+BEHIND = """
+import resource, time
+from precision_bisect.machine.answered_signals import AnswersSignals
+
+class Answers(AnswersSignals):
+    answered = False
+
+    def interrupt(self, number, frame):
+        self.answered = True
+
+_, hard = resource.getrlimit(resource.RLIMIT_CPU)
+resource.setrlimit(resource.RLIMIT_CPU, (1, hard))
+with Answers() as answers:
+    while not answers.answered:
+        pass
+while time.process_time() < 3:
+    pass
+"""
+
+
+def test_a_soft_limit_ends_nothing_that_follows_the_search() -> None:
+    """Reports are still to be written then, and the exit code is the run's own."""
+    ended = subprocess.run([sys.executable, "-c", BEHIND], capture_output=True)
+    assert (0, b"") == (ended.returncode, ended.stderr)

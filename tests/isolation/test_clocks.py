@@ -56,7 +56,7 @@ def test_a_clock_that_is_set_changes_nothing(
     assert seconds and all(0 <= value <= 1e5 for _, value in seconds), seconds
 
 
-LIMIT_S = 2.0
+LIMIT_S = 5.0
 HERE = f"""
 import pathlib, threading
 from precision_bisect.machine.stopping import limited, stoppable

@@ -117,6 +117,6 @@ def test_a_spec_whose_model_has_changed_is_refused(slot: Slot, spec: EvaluatorSp
 def test_a_time_that_ends_names_the_hosts_that_a_child_calls(slot: Slot, tmp_path: Path) -> None:
     """One that hangs takes all of --max-time: whoever reads of its end learns where."""
     slot.hosts, begun = "host one", tmp_path / "begun"
-    named = r"^the time was up, waiting for host one; "
+    named = r"^the time was up, waiting for host one$"
     with until(begun.exists), pytest.raises(Stopped, match=named):
         slot.call(Limits(), inside.sleep_for_ever, begun)

@@ -1,5 +1,6 @@
 """What a log of trtexec tells of why a call failed."""
 
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from fake_board import judge, shell_tool
 from precision_bisect.backends.trtexec.trtexec_results import failed_build, trouble
 from precision_bisect.commandline.main import main
 
+SEGFAULT = "its process ended by SIGSEGV"
 STAMP = "[11/26/2026-10:00:00]"
 FRAME = f"""{STAMP} [E] [TRT] ModelImporter.cpp:949: While parsing node number 3 [Foo -> "y"]:
 {STAMP} [E] [TRT] ModelImporter.cpp:950: --- Begin node ---
@@ -42,12 +44,14 @@ def test_a_tool_that_dies_is_told_by_its_signal(
     """It cannot say so itself: the script does, in the log, which is read back."""
     folder = tmp_path / "board"
     assert 0 == main(["target", str(exchanged[0]), "--write", str(folder)])
-    dies = "case $* in *--help) echo '[TensorRT v101300] --stronglyTyped'; exit;; esac\n"
-    dies += "echo '&&&& RUNNING'; kill -s SEGV $$"
-    for shell in SHELLS:
-        ran = judge(folder, shell_tool(tmp_path / shell, dies), shell)
+    begins = "case $* in *--help) echo '[TensorRT v101300] --stronglyTyped'; exit;; esac\n"
+    begins += "echo '&&&& RUNNING'; "
+    for shell, (ends, said) in product(
+        SHELLS, {"exit 255": "it does not say why", "kill -s SEGV $$": SEGFAULT}.items()
+    ):
+        ran = judge(folder, shell_tool(tmp_path / shell / ends[:4], f"{begins}{ends}"), shell)
         assert 1 == ran.returncode
-        assert "  failed: its process ended by SIGSEGV (" in ran.stderr
+        assert f"  failed: {said} (" in ran.stderr
     (log, *_) = folder.rglob("build.log")
     failed = failed_build(log)
-    assert failed is not None and "its process ended by SIGSEGV" == failed.text
+    assert failed is not None and SEGFAULT == failed.text

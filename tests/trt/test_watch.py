@@ -12,17 +12,18 @@ from precision_bisect.backends.tensorrt.flavour import Flavour
 from precision_bisect.backends.tensorrt.watch import BuildWatch
 
 
-def test_sigterm_that_the_run_handles_is_held_back_too() -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGXCPU])
+def test_what_else_the_run_handles_is_held_back_too(number: signal.Signals) -> None:
     """Raised inside the build it would be swallowed; it comes at its end, by its own handler."""
     seen: list[int] = []
-    before = signal.signal(signal.SIGTERM, lambda number, _: seen.append(number))
+    before = signal.signal(number, lambda came, _: seen.append(came))
     try:
         with BuildWatch(None) as watch:
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), number)
             assert ([], False) == (seen, watch._go_on())
-        assert [signal.SIGTERM] == seen
+        assert [number] == seen
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(number, before)
 
 
 def test_ctrl_c_is_raised_once_the_build_has_returned() -> None:

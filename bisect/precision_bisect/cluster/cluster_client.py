@@ -33,8 +33,8 @@ from precision_bisect.search.workers import Threads
 
 PATIENCE_S = 60.0
 """So long a cluster may be without a worker, and a scheduler without an answer."""
-CLOSE_S = 2.0
-"""So long a scheduler that may hang is waited for at the end."""
+_AWAY_S = 20.0
+"""So long a scheduler that may hang is waited for at the end. A bound: children end meanwhile."""
 _TICK_S = 1.0
 _RESUME = "see to the cluster, or leave out --cluster; go on with --resume"
 
@@ -112,7 +112,7 @@ class ClusterClient:
         if self._lost:
             return
         going = Threads().submit(self.client.unregister_worker_plugin, name)
-        self._lost = not wait([going], timeout=CLOSE_S).done
+        self._lost = not wait([going], timeout=_AWAY_S).done
 
     @property
     def closed(self) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 from distributed import Client, KilledWorker, LocalCluster
 from distributed.utils import silence_logging_cmgr
 
-from precision_bisect.cluster.cluster_client import CLOSE_S, PATIENCE_S, ClusterClient
+from precision_bisect.cluster.cluster_client import PATIENCE_S, ClusterClient
 from precision_bisect.cluster.task_queue import Delivery, SilencePlugin, evaluate_task, receive
 from precision_bisect.errors import ExecutorError, PrecisionBisectError, UsageError, counted
 from precision_bisect.execution.evaluator_spec import EvaluatorSpec
@@ -153,7 +153,7 @@ def _connected(address: str) -> Iterator[Client]:
         yield client
     finally:
         with suppress(Exception):
-            client.close(timeout=CLOSE_S)
+            client.close(timeout=_CLOSE_S)
 
 
 def _wait_for_workers(client: Client, address: str, count: int) -> None:

@@ -32,7 +32,7 @@ def complain(line: str) -> None:
 
 def tell(line: str) -> None:
     """Write a line as it is; a stream that is gone is no error."""
-    with suppress(OSError):
+    with suppress(OSError, RuntimeError):  # a signal came while a line was being written
         sys.stderr.write(f"{printable(line)}\n")
 
 

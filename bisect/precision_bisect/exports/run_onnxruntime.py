@@ -132,6 +132,7 @@ def main(arguments: list[str]) -> int:
         expected = isinstance(error, CannotJudge)
         why = one_line(error) if expected else f"{type(error).__name__}: {one_line(error)}"
         report["outcome"], report["message"] = "not_judged", why
+        report["library_defaults"] = None
         say(f"not judged: {why}")
     file.write_text(json.dumps(report), encoding="utf-8")
     return {"pass": 0, "fail": 1}.get(report["outcome"], 2)

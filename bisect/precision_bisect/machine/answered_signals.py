@@ -154,8 +154,9 @@ class AnswersSignals(ABC):
         return f"the CPU time limit of {self._cpu_limits[0]} s (ulimit -t)"
 
     def _answer_once(self, number: int, frame: FrameType | None) -> None:
-        # It comes again with each second.
+        # It comes again with each second, and behind the block, where the limit is as it was.
         signal.signal(number, signal.SIG_IGN)
+        self._former.pop(number, None)
         self._answer(number, frame)
 
     def _answer(self, number: int, frame: FrameType | None) -> None:

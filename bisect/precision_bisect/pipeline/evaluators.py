@@ -108,8 +108,9 @@ def _on_gpu(
     from precision_bisect.execution.process_evaluator import children
 
     # The limit on memory is for builds, which differ by plan; the emulator takes the same for
-    # every plan.
-    options = replace(prepared.spec.options, trial_memory_mib=None)
+    # every plan. It calls no host that may be to blame.
+    engine = replace(prepared.spec.options.engine, backend_options={})
+    options = replace(prepared.spec.options, trial_memory_mib=None, engine=engine)
     spec = replace(prepared.spec, options=options, forecasts=True)
     on_gpu = children(spec, prepared.work, folder, "forecaster")
     return stack.enter_context(closing(GpuForecasts(builds=builds, on_gpu=on_gpu, on_cpu=on_cpu)))

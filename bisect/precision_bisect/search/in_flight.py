@@ -116,7 +116,7 @@ class InFlight:
             self._ledger.finish(flight.proposal, outcome)
         # An evaluation that raises is no outcome of the plan. A ledger that cannot be written ends
         # the run. In both cases a resumed run tries this trial again.
-        except BaseException:
+        except (Exception, Stopped):
             self._withdraw(flight)
             raise
         del self._flying[flight.proposal.identity]

@@ -184,7 +184,7 @@ class Host:
         # Without the mark nothing that was printed is an answer of ours.
         if answer is None:
             self._end()
-            self._fail(holder.returncode, stderr, printed)
+            self._fail(holder.wait(), stderr, printed)
         self._folder = printed.decode("utf-8", "replace").rstrip("\n").rpartition("\n")[2]
         # The folder there is removed once nobody is heard, also where this process is killed.
         threading.Thread(target=_beat, args=(holder,), daemon=True).start()

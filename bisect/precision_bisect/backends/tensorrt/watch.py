@@ -1,4 +1,4 @@
-"""Around one build: its end, at a deadline, by Ctrl-C or SIGTERM, and its timing cache.
+"""Around one build: its end, at a deadline or by a signal that ends runs, and its timing cache.
 
 A build is one call into C++. Python would raise KeyboardInterrupt in the next callback of the
 build, where the bindings print and swallow it. So the interrupt is noted, the build is cancelled
@@ -15,6 +15,8 @@ from itertools import count
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any, Self, TypeAlias
+
+from precision_bisect.machine.answered_signals import CPU_LIMIT
 
 _Handler: TypeAlias = Callable[[int, FrameType | None], Any]
 _NUMBERS = count()
@@ -35,7 +37,7 @@ class BuildWatch:
     def __enter__(self) -> Self:
         # Python allows signal handlers only in the main thread.
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in filter(None, (signal.SIGINT, signal.SIGTERM, CPU_LIMIT)):
                 outer = signal.getsignal(number)
                 # SIG_DFL and SIG_IGN are no functions: then nobody wants to handle the signal.
                 if callable(outer):

@@ -81,7 +81,8 @@ step() {{{{
 
 # ended CODE LOG: what trtexec could not write itself, where a signal has ended it.
 ended() {{{{
-    [ "$1" -le {SHELL} ] || printf '\\n[E] %s\\n' "its process ended by SIG$(kill -l "$1")" >> "$2"
+    [ "$1" -le {SHELL} ] || [ "$1" -gt {SHELL + 64} ] ||
+        printf '\\n[E] %s\\n' "its process ended by SIG$(kill -l "$1")" >> "$2"
     return 1
 }}}}
 
