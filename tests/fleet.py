@@ -101,7 +101,12 @@ class Fleet:
         own = {"DASK_TEMPORARY_DIRECTORY": str(self.folder)}
         with (self.folder / f"{log or command}.log").open("wb") as output:
             process = subprocess.Popen(
-                line, stdout=output, stderr=output, env={**os.environ, **own, **(env or {})}
+                line,
+                stdout=output,
+                stderr=output,
+                env={**os.environ, **own, **(env or {})},
+                # The end of another process may continue what is stopped in an orphaned group.
+                start_new_session=True,
             )
         self.processes.append(process)
         return process

@@ -104,6 +104,8 @@ def test_what_a_process_was_stopped_for_counts_in_no_limit(script: str, tmp_path
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        # The end of another process may continue what is stopped in an orphaned group.
+        start_new_session=True,
     ) as child:
         wait_for(child, (tmp_path / "begun").exists)
         child.send_signal(signal.SIGSTOP)
