@@ -30,11 +30,13 @@ with workdir() as path:
 """
 
 WRITER = """
-import itertools, os, sys
+import contextlib, itertools, os, sys
 for number in itertools.count():
-    os.makedirs(sys.argv[1], exist_ok=True)
-    with open(os.path.join(sys.argv[1], str(number)), "w"):
-        pass
+    # It may go between the two calls.
+    with contextlib.suppress(OSError):
+        os.makedirs(sys.argv[1], exist_ok=True)
+        with open(os.path.join(sys.argv[1], str(number)), "w"):
+            pass
 """
 """Writes into a folder for ever, and makes it anew where it has gone."""
 
